@@ -3,8 +3,7 @@
 Synthetic: 13 counts, 26 categorical columns and a click per example, all from one seed. The chance
 of a click is known, so the best AUC that any model can reach is known too.
 
-* Column f has its own vocabulary of 20 to 50,000 ids, unless told otherwise, which follow Zipf's
-law like real ids.
+* Column f has its own vocabulary, by default 20 to 50,000 ids, which follow Zipf's law.
 * An id's key has 64 bits, computed from (column, id), so that one table serves all columns.
 * The log-odds of a click are a constant, plus a hidden weight per id and per count, plus the dot
 products of hidden vectors for three pairs among the first six columns.
@@ -77,8 +76,7 @@ def generate(
 ) -> ClickLog:
     """Generate a log; the same arguments give the same log on any machine.
 
-    vocabulary: the numbers of ids of the first and of the last column; those between grow
-        geometrically.
+    vocabulary: the numbers of ids in the first and last column; they grow geometrically.
     """
     rng = np.random.default_rng(seed)
     sizes = np.geomspace(*vocabulary, NUM_COLUMNS).astype(np.int64)
