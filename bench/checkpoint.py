@@ -115,7 +115,7 @@ class Steps:
         self._weights = torch.randn(400, 400)
 
     def times_ms(self, count: int, cores: int) -> list[float]:
-        """Return the milliseconds of each of `count` steps, with the products on some cores."""
+        """Return the milliseconds of each of `count` steps, with products on `cores` cores."""
         torch.set_num_threads(cores)
         taken = []
         for _ in range(count):

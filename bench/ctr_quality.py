@@ -52,7 +52,7 @@ NETWORK_SPECS = tuple(
     for mode in ("sync", "async")
     for dtype in (None, "bf16")
 )
-"""Only by name, with --only."""
+"""Run only when named with --only."""
 AT_ONCE = 2
 QUICK_SPECS = (REFERENCE, fleet("async"), SideSpec(engine=TORCH), SideSpec(engine=PADDLE))
 
@@ -209,7 +209,7 @@ def chosen_specs(only: str, *, quick: bool) -> list[SideSpec]:
         return list(QUICK_SPECS if quick else SPECS)
     known = {one.name: one for one in (*SPECS, *NETWORK_SPECS)}
     if unknown := [name for name in names if name not in known]:
-        sys.exit(f"--only: no side is called {unknown[0]!r}; there are {'; '.join(known)}")
+        sys.exit(f"--only: unknown side {unknown[0]!r}; choose from: {'; '.join(known)}")
     return [one for one in known.values() if one.name in names or one == REFERENCE]
 
 
@@ -225,7 +225,7 @@ def main() -> None:
     specs = chosen_specs(options.only, quick=quick)
     kinds = options.data.split(",")
     if unknown := [name for name in kinds if name not in TASKS]:
-        sys.exit(f"--data: no data is called {unknown[0]!r}; there are {', '.join(TASKS)}")
+        sys.exit(f"--data: unknown data {unknown[0]!r}; choose from: {', '.join(TASKS)}")
     found = {}
     for name in kinds:
         found[name] = measure(TASKS[name], specs, seeds, quick=quick)

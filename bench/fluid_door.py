@@ -51,7 +51,7 @@ STRATEGIES: dict[str, Callable[[], Any]] = {
 }
 MODES: dict[str, Any] = {
     **{mode: mode for mode in ("local", *STRATEGIES)},
-    # The defaults, given: otherwise steps of the warm-up wait, which Fluid's settings rule out.
+    # The defaults, set explicitly: steps of the warm-up then do not wait, as in Fluid.
     "async": AsyncConfig(max_merge=4 * NUM_THREADS, wait_s=0.05),
     "geo": GeoConfig(push_interval_steps=EXCHANGE_STEPS),
 }

@@ -110,7 +110,7 @@ def machine() -> str:
 
 
 def _processor() -> str:
-    """Return the processor's name, and its family and model where Linux tells these: virtual
+    """Return the processor's name, and its family and model where Linux reports them: virtual
     machines give processors of several generations the same name.
     """
     cpuinfo = Path("/proc/cpuinfo")

@@ -32,7 +32,7 @@ VOCABULARY = (4, 200)
 TRAINED_SHARE = 0.85
 QUICK_RATINGS = 12_000
 NUMBERS = {"year": (1900.0, 100.0), "age": (0.0, 100.0)}
-"""The lowest value and the range of fields that are numeric inputs besides."""
+"""The lowest value and the range of fields that are also numeric inputs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +109,7 @@ def book_ratings(seed: int, quick: bool) -> Split:
 def read_ratings() -> Examples:
     """Return all explicit ratings; every field is a slot, and the numeric ones are counts, too."""
     if not SHARED.is_dir():
-        raise InputMissingError(f"{book_crossing.FILE.path}: there is no ../shared/data")
+        raise InputMissingError(f"{book_crossing.FILE.path}: directory ../shared/data not found")
     lines = csv.reader(book_crossing.FILE.lines(SHARED)[1:], delimiter="\t", quoting=csv.QUOTE_NONE)
     ratings, *fields = zip(*(row for row in lines if row[0] != "0"), strict=True)
     columns = dict(zip(book_crossing.NAMES, map(np.array, fields), strict=True))

@@ -28,10 +28,10 @@ from sparsefleet.store import Constant, LocalStore, TableSpec
 DIM = 10
 BATCHES = (2_600, 100)
 KEYS_IN_TURN = 104_000
-"""Keys of a thread, so that small batches find no more of them in the caches than large ones."""
+"""Keys that each thread cycles through: as many for small batches, so that caches help no more."""
 ACTIONS = ("lookup", "update", "update_merging")
 TARGET_NS = {2_600: 120, 100: 100}
-"""Of a lookup with one thread, per row, by batch."""
+"""Targets for a lookup with one thread, ns per row, by batch."""
 TARGET_MEMORY = 1.3
 
 

@@ -44,7 +44,8 @@ nb::object LiveDense(const StoreHandle& handle, const std::string& table) {
 
 void BindLocal(nb::module_& m, nb::class_<StoreHandle>& store) {
   m.def("keep_freed_memory", &KeepFreedMemory, "training_threads"_a = 1,
-        "Keeps memory that this process frees for reuse without page faults.");
+        "Keeps memory that this process frees for reuse without page faults; with several "
+        "training threads, lets them allocate from different arenas.");
   store.def("live_dense", &LiveDense, "table"_a,
             nb::sig("def live_dense(self, table: str) -> numpy.typing.NDArray[numpy.float32]"));
 }

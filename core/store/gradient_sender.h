@@ -89,8 +89,8 @@ class GradientSender {
   // End(). The first call starts the sender's thread.
   Result<PutResult> Put(Contribution gradients);
 
-  // Returns once all mini-batches that were open when it was called have been applied; other
-  // threads may go on queueing some.
+  // Returns once all mini-batches that were open when it was called have been applied. It does not
+  // wait for those that other threads queue later.
   Status WaitEmpty();
   // WaitEmpty(), then fetches the values of all dense targets.
   Status Flush();
@@ -170,10 +170,10 @@ class GradientSender {
   std::map<std::string, std::uint64_t> rejected_ GUARDED_BY(mutex_);
   std::optional<ClockGroup> clock_group_ GUARDED_BY(mutex_);
   SenderStats stats_ GUARDED_BY(mutex_);
-  std::uint64_t applied_ GUARDED_BY(mutex_) = 0;  // mini-batches, in the order of the queue
+  std::uint64_t applied_ GUARDED_BY(mutex_) = 0;  // mini-batches, which are applied in queue order
   std::size_t since_refresh_ GUARDED_BY(mutex_) =
       0;  // mini-batches pushed since dense values were fetched
-  std::size_t hurried_ GUARDED_BY(mutex_) = 0;  // calls that wait for the queue to empty
+  std::size_t hurried_ GUARDED_BY(mutex_) = 0;  // calls in WaitEmpty()
   bool closed_ GUARDED_BY(mutex_) = false;
   bool running_ GUARDED_BY(mutex_) = false;
   Status failure_ GUARDED_BY(mutex_);

@@ -20,8 +20,8 @@ void KeepFreedMemory([[maybe_unused]] int training_threads) {
   // get other arenas than the ones before them. A thread that does not train allocates few blocks
   // that are large enough to need the arena's lock, so several can share one.
   constexpr std::int64_t kThreadsPerArena = 8;
-  // glibc assigns arenas in turn. With one for each training thread, two of them would often share
-  // one, because other threads take turns as well.
+  // With exactly one per training thread, two would often collide, because other threads take
+  // arenas too.
   constexpr std::int64_t kArenasPerTrainingThread = 2;
   std::int64_t arenas =
       std::max<std::int64_t>(1, std::thread::hardware_concurrency() / kThreadsPerArena);

@@ -17,11 +17,11 @@ _ADVICE = {
     "data": "reading batches is the bottleneck; read ahead (a DataLoader with workers, "
     "prefetch=True), parse less in Python, or keep the data in memory",
     "pull": "fetching rows is the bottleneck; use larger batches, a mode that may prefetch (async, "
-    "geo), more servers, or a faster link",
+    'geo), more servers, or a faster link; on a slow network, set wire_dtype="bf16"',
     "push": (
         "pushing gradients is the bottleneck; use larger batches, more servers, a mode that "
-        "sends in the background (async, geo) or, in sync, workers of equal speed; if the network "
-        'is slow, wire_dtype="bf16"'
+        "sends in the background (async, geo) or, in sync, workers of equal speed; on a slow "
+        'network, set wire_dtype="bf16"'
     ),
     "wait": (
         "threads wait for each other or for the sender; use async, geo, a larger send queue, or "

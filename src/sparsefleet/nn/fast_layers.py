@@ -31,13 +31,13 @@ def speed_up_layers(model: nn.Module) -> None:
 def reset_layers(model: nn.Module) -> None:
     """Undo `speed_up_layers`."""
     for module in model.modules():
-        # Parametrizations change a module's type.
+        # The forward tells, not the type: parametrizing a module changes its type.
         if _replaced_forward(module) in _REPLACEMENTS.values():
             del module.__dict__["forward"]
 
 
-# The replacements must be called `forward`, because a bound method is pickled by its name. In both,
-# TorchScript compiles only this form of `if` without the other branch.
+# The replacements must be called `forward`, because a bound method is pickled by its name.
+# TorchScript skips the other branch only if `if` and `else` are written this way.
 
 
 class _Linear(nn.Linear):
@@ -71,7 +71,8 @@ def _has_forward_of_torch(module: nn.Module) -> bool:
     kind = type(module)
     if kind.forward is not _FORWARDS.get(kind):
         return False
-    # Pickle stores a replaced forward by its name, and loads the class's own in its place.
+    # Pickle stores a bound method by its name: a module that was sped up, once unpickled, has its
+    # class's own forward in its __dict__.
     own = module.__dict__.get("forward")
     return own is None or own == MethodType(kind.forward, module)
 

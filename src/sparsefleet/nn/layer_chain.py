@@ -32,8 +32,8 @@ class Layer(NamedTuple):
 def may_be_chained(parameter: Tensor | None) -> bool:
     """Return whether a layer with this weight or bias may be one of several in `pass_through`.
 
-    The gradients of all of them arrive at once, which is late for a hook that sends gradients or
-    updates parameters during the backward pass.
+    All gradients of these layers become available only at their end, too late for a hook that
+    sends them, or updates parameters, during the backward pass.
     """
     return parameter is None or (
         parameter.is_leaf and parameter.requires_grad and not parameter._post_accumulate_grad_hooks
@@ -41,7 +41,7 @@ def may_be_chained(parameter: Tensor | None) -> bool:
 
 
 def suit_onednn(x: Tensor, layers: Sequence[Layer]) -> bool:
-    """Return whether these layers are trained, fit each other, and have a product for oneDNN."""
+    """Return whether the layers need gradients, fit each other, and are large enough for oneDNN."""
     if x.dim() < 2 or not any(is_large(num_rows(x), layer.weight) for layer in layers):
         return False
     width = x.shape[-1]
@@ -57,7 +57,7 @@ def suit_onednn(x: Tensor, layers: Sequence[Layer]) -> bool:
 def pass_through(x: Tensor, layers: Sequence[Layer]) -> Tensor:
     """Return the output of the last layer: float32[..., K] -> float32[..., N].
 
-    Only for layers that `suit_onednn`, and whose parameters all `may_be_chained`.
+    The caller must have checked `suit_onednn`, and `may_be_chained` for each parameter.
     """
     rows = num_rows(x)
     are_by_onednn = tuple(
@@ -77,8 +77,8 @@ def _parameters(layers: Sequence[Layer]) -> list[Tensor | None]:
 class _Chain(torch.autograd.Function):
     """Layers whose weights and biases alternate in `parameters`; each of these gets a gradient.
 
-    As in torch, what no gradient needs may be changed in place before the backward pass: biases,
-    and the first weight if x gets no gradient.
+    As in torch, tensors that no gradient needs are not saved, so they may be modified in place
+    before the backward pass: biases, and the first weight if x gets no gradient.
     """
 
     @staticmethod
@@ -140,7 +140,7 @@ def _differentiable_gradients(
     """Return the results of `_Chain.backward` as torch computes them, differentiable again."""
     if _versions_of(ctx.unsaved) != ctx.versions:
         raise RuntimeError(
-            "a bias or the first weight of an nn.Sequential has been modified by an inplace "
+            "a bias or the weight of a layer in an nn.Sequential has been modified by an inplace "
             "operation since the forward pass; gradients with create_graph=True need it unchanged: "
             "modify it after the backward pass"
         )

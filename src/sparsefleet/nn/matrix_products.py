@@ -135,7 +135,7 @@ def is_large(rows: int, weight: Tensor) -> bool:
 
 
 def are_trained(x: Tensor, *parameters: Tensor | None) -> bool:
-    """Return whether what is computed needs float32 gradients, and oneDNN is used for these."""
+    """Return whether autograd records a product of these tensors, all float32, and oneDNN is on."""
     tensors = [x, *(tensor for tensor in parameters if tensor is not None)]
     return (
         torch.is_grad_enabled()
@@ -151,7 +151,7 @@ _row_counts_lock = threading.Lock()
 
 
 def has_code(rows: int, shape: torch.Size) -> bool:
-    """Return whether oneDNN has, or may compile, code for `rows` rows and a weight of a shape."""
+    """Return whether oneDNN has, or may compile, code for `rows` rows and weights of this shape."""
     if rows in _row_counts.get(shape, ()):
         return True
     with _row_counts_lock:
@@ -205,7 +205,7 @@ class _Product(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, is_transposed: bool
     ) -> Tensor:
-        # As in torch, what no gradient needs may be changed in place before the backward pass.
+        # As in torch, a tensor that no gradient needs may be modified before the backward pass.
         x_is_trained, weight_is_trained, *_ = ctx.needs_input_grad
         ctx.save_for_backward(x if weight_is_trained else None, weight if x_is_trained else None)
         ctx.is_transposed = is_transposed

@@ -120,12 +120,12 @@ class GradientSender:
         return waited_s, staleness
 
     def wait_empty(self) -> None:
-        """Wait until all gradients queued before are applied."""
+        """Wait until all gradients queued before this call are applied."""
         self._native.wait_empty()
         self._report_rejected()
 
     def flush(self) -> None:
-        """Wait until all gradients queued before are applied, then fetch the dense values."""
+        """Wait as `wait_empty` does, then fetch the dense values."""
         self._native.flush()
         self._report_rejected()
 
