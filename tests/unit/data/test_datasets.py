@@ -52,7 +52,7 @@ def examples() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def hugging_face() -> Any:
-    return pytest.importorskip("datasets")
+    return pytest.importorskip("datasets", reason="pip install datasets")
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_users_of_one_machine_have_directories_of_their_own(
 def test_the_job_key_is_that_of_the_environment_or_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ray_train = pytest.importorskip("ray.train")
+    ray_train = pytest.importorskip("ray.train", reason="pip install sparsefleet[ray]")
     from sparsefleet.launch.ray.trainer import make_plan
 
     def key() -> str:
@@ -133,7 +133,7 @@ def test_a_reader_of_the_process_gets_the_metrics_of_its_training(
 def test_a_run_is_continued_only_after_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ray_train = pytest.importorskip("ray.train")
+    ray_train = pytest.importorskip("ray.train", reason="pip install sparsefleet[ray]")
     from sparsefleet.launch.ray import trainer
 
     run = ray_train.RunConfig(name="ads", storage_path=str(tmp_path))
@@ -165,7 +165,7 @@ def test_a_run_is_continued_only_after_its_end(
 
 
 def test_a_limit_for_starting_ends_with_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ray.train")
+    pytest.importorskip("ray.train", reason="pip install sparsefleet[ray]")
     from sparsefleet.launch.ray.trainer import _start_timeout
 
     name = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
