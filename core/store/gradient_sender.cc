@@ -91,10 +91,6 @@ Result<GradientSender::PutResult> GradientSender::Put(Contribution gradients) {
 
 Status GradientSender::WaitEmpty() {
   MutexLock lock(mutex_);
-  return WaitEmptyLocked();
-}
-
-Status GradientSender::WaitEmptyLocked() {
   ++hurried_;
   work_.notify_one();
   const std::uint64_t awaited = applied_ + stats_.open;

@@ -152,7 +152,6 @@ class GradientSender {
   // `what`.
   template <typename Ready>
   Status WaitUntil(Ready ready, const char* what) REQUIRES(mutex_);
-  Status WaitEmptyLocked() REQUIRES(mutex_);
   void FailLocked(const Status& status, std::shared_ptr<const void> cause) REQUIRES(mutex_);
 
   const std::weak_ptr<Store> store_;
